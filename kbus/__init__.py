@@ -1,0 +1,3 @@
+"""kbus: a replicated, Kafka-compatible message bus."""
+
+__version__ = "0.1.0"
