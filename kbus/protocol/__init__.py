@@ -1,0 +1,1 @@
+"""Kafka's wire protocol: frames, the API registry over kio, error codes."""

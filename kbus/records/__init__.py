@@ -1,0 +1,1 @@
+"""Kafka's record batch format (magic 2): header view, record codec, compression, control records."""

@@ -1,0 +1,1 @@
+"""Batches and records: codecs, checks, and agreement with other clients."""
