@@ -1,0 +1,5 @@
+"""`python -m kbus` is `kbus`."""
+
+from kbus.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""The broker: one process, one event loop, one owner for each piece of state."""

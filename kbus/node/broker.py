@@ -1,0 +1,219 @@
+"""The state of one broker, which all handlers share: settings, a view of the cluster, partitions."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from kbus.config import BrokerConfig, TopicConfig
+from kbus.config import broker as settings
+from kbus.config import topic as topic_settings
+from kbus.core.cluster import PartitionState, Topic
+from kbus.core.fetch_session import FetchSessionCache
+from kbus.node.log_settings import log_config
+from kbus.node.metadata import MetadataCache
+from kbus.node.partition import Partition
+from kbus.node.producer_ids import ProducerIds
+from kbus.node.waiters import FetchWaiter
+from kbus.protocol.errors import ErrorCode, KafkaError
+from kbus.storage.manager import LogManager
+from kbus.types import BrokerId, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from kbus.node.controller import Controller
+
+log = logging.getLogger(__name__)
+
+_SESSION_EVICTION_MS: Final = 120_000
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicConfig:
+    """Settings changed while brokers run: of this one, and of all."""
+
+    broker: Mapping[str, str] = field(default_factory=dict)
+    default: Mapping[str, str] = field(default_factory=dict)
+
+    def over(self, config: BrokerConfig) -> BrokerConfig:
+        return config.with_dynamic(broker=self.broker, default=self.default)
+
+
+class Broker:
+    """Owns the partitions of this node. Lives on the loop."""
+
+    controller: "Controller"
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        config: BrokerConfig,
+        metadata: MetadataCache,
+        logs: LogManager,
+        producer_ids: ProducerIds,
+        clock_ms: Callable[[], int],
+        random_id: Callable[[], int],
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+    ) -> None:
+        self.id = broker_id
+        self.config = config
+        self.dynamic_config = DynamicConfig()
+        self.metadata = metadata
+        self.logs = logs
+        self.producer_ids = producer_ids
+        self.clock_ms = clock_ms
+        self.loop = loop
+        self.executor = executor
+        self.fetch_sessions = FetchSessionCache(
+            slots=config[settings.MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS],
+            eviction_ms=_SESSION_EVICTION_MS,
+            new_id=random_id,
+        )
+        self.long_polls: set[FetchWaiter] = set()
+        self.draining = False
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # ---- what handlers ask for
+
+    def partitions(self) -> Iterable[Partition]:
+        return list(self._partitions.values())
+
+    def partition(self, topic: str, index: int) -> Partition:
+        partition = self._partitions.get(TopicPartition(topic, index))
+        if partition is not None:
+            return partition
+        known = self.metadata.topic(topic)
+        if known is None or index not in known.partitions:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        raise KafkaError(ErrorCode.not_leader_or_follower)
+
+    def topic_name(self, topic_id: UUID | None) -> str:
+        topic = self.metadata.topic_by_id(topic_id) if topic_id is not None else None
+        if topic is None:
+            raise KafkaError(ErrorCode.unknown_topic_id)
+        return topic.name
+
+    def topic_config(self, name: str) -> TopicConfig:
+        topic = self.metadata.topic(name)
+        return TopicConfig.from_store(self.config, topic.config if topic else {})
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Runs `work` to its end, whether or not anybody still waits for it."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # ---- what the controller decides
+
+    async def apply_topic(self, topic: Topic) -> None:
+        """Takes over a topic's assignment, leaderships and settings; clients hear of it when all is there.
+
+        A new log costs a few milliseconds of the disk, so others get their turn between two partitions.
+        Only the controller calls this, one change at a time."""
+        config = TopicConfig.from_store(self.config, topic.config)
+        for warning in config.warnings:
+            log.warning("topic %s: %s", topic.name, warning)
+        for index, state in topic.partitions.items():
+            if self.id in state.replicas:
+                self._apply_partition(topic, TopicPartition(topic.name, index), state, config)
+                await asyncio.sleep(0)
+        self.metadata.put_topic(topic)
+
+    def _apply_partition(
+        self, topic: Topic, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig
+    ) -> None:
+        try:
+            partition = self._partitions.get(topic_partition)
+            if partition is None:
+                partition = self._open_partition(topic, topic_partition, config)
+                self._partitions[topic_partition] = partition
+            partition.configure(log_config(self.config, config), config[topic_settings.MIN_INSYNC_REPLICAS])
+            if state.leader == self.id:
+                partition.become_leader(state)
+            else:
+                partition.resign()
+        except (OSError, KafkaError) as error:
+            # One bad directory takes its partitions offline, not the node.
+            log.error("%s is offline: %s", topic_partition, error)
+
+    def _open_partition(
+        self, topic: Topic, topic_partition: TopicPartition, config: TopicConfig
+    ) -> Partition:
+        partition_log = self.logs.get(topic_partition)
+        if partition_log is None:
+            partition_log = self.logs.create(topic_partition, topic.id, log_config(self.config, config))
+        elif self.logs.topic_id(topic_partition) not in (None, topic.id):
+            raise KafkaError(
+                ErrorCode.inconsistent_topic_id,
+                f"{partition_log.directory} holds an earlier topic of that name; move it away and restart",
+            )
+        return Partition(
+            topic_partition=topic_partition,
+            topic_id=topic.id,
+            local_id=self.id,
+            partition_log=partition_log,
+            high_watermark=self.logs.high_watermarks.get(topic_partition, Offset(0)),
+            min_insync_replicas=config[topic_settings.MIN_INSYNC_REPLICAS],
+            executor=self.executor,
+        )
+
+    async def remove_topic(self, name: str) -> None:
+        """The files go out of the way at once and are removed later."""
+        self.metadata.remove_topic(name)
+        # A deletion that a crash cut short is finished before the partitions are in use.
+        for topic_partition in [tp for tp in {*self._partitions, *self.logs.logs} if tp.topic == name]:
+            partition = self._partitions.pop(topic_partition, None)
+            if partition is not None:
+                partition.resign()
+            try:
+                self.logs.delete(topic_partition)
+            except (OSError, KafkaError) as error:
+                log.error("cannot delete the files of %s: %s", topic_partition, error)
+            await asyncio.sleep(0)
+
+    def apply_dynamic_config(self, dynamic: DynamicConfig) -> None:
+        """Takes effect at once, also for the topics that have no value of their own."""
+        self.config = dynamic.over(self.config)
+        self.dynamic_config = dynamic
+        for partition in self._partitions.values():
+            config = self.topic_config(partition.topic_partition.topic)
+            partition.configure(log_config(self.config, config), config[topic_settings.MIN_INSYNC_REPLICAS])
+
+    def stop_leading(self) -> None:
+        """The session is over, and others may already have taken over what this node led."""
+        for partition in self._partitions.values():
+            partition.resign()
+
+    def report_strays(self) -> None:
+        """Logs of topics that the cluster does not know are kept, and said to be."""
+        for topic_partition, partition_log in self.logs.logs.items():
+            if topic_partition not in self._partitions:
+                log.warning(
+                    "%s holds a partition of no known topic; it is left as it is", partition_log.directory
+                )
+
+    def checkpoint_high_watermarks(self) -> None:
+        self.logs.checkpoint_high_watermarks(
+            {topic_partition: p.high_watermark for topic_partition, p in self._partitions.items()}
+        )
+
+    # ---- the end
+
+    def begin_drain(self) -> None:
+        """Long polls are answered with what there is."""
+        self.draining = True
+        for waiter in list(self.long_polls):
+            waiter.finish()
+
+    async def settle(self) -> None:
+        """Waits for spawned tasks and flushes under way."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for partition in self._partitions.values():
+            await partition.flushed()
