@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from kbus.zk.embedded import EmbeddedZooKeeper
 from tests.nodes import NodeProcess
 
 _chroots = itertools.count()
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: tests of Ctrl-C need it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 NodeFactory = Callable[..., NodeProcess]
 
 
