@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import logging
+import resource
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ _SWEEP_INTERVAL_S: Final = 1.0
 _ACCEPT_PAUSE_S: Final = 1.0
 _ACCEPTS_PER_TURN: Final = 64
 _DRAIN_POLL_S: Final = 0.005
+_RESERVED_DESCRIPTORS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,15 @@ class ServerLimits:
     max_connections: int
     max_connections_per_ip: int
     connection: ConnectionLimits
+
+
+def _descriptors_for_connections() -> int:
+    """Numbers are given from the lowest up. The last are kept for logs: without a descriptor for its next
+    segment a partition would go offline, and clients alone must not be able to bring that about."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return int(limit - max(_RESERVED_DESCRIPTORS, limit // 10))
 
 
 class ListenError(Exception):
@@ -97,6 +109,7 @@ class Server:
         if (
             len(self._connections) >= limits.max_connections
             or self._per_host[host] >= limits.max_connections_per_ip
+            or sock.fileno() >= _descriptors_for_connections()
         ):
             sock.close()
             self._refused += 1
@@ -131,10 +144,12 @@ class Server:
                 connection.close(reason, level=logging.INFO)
         if self._refused:
             log.warning(
-                "refused %d connections over the limits (max.connections=%d, max.connections.per.ip=%d)",
+                "refused %d connections over the limits (max.connections=%d, max.connections.per.ip=%d, "
+                "%d of the files that this process may open)",
                 self._refused,
                 self._limits().max_connections,
                 self._limits().max_connections_per_ip,
+                _descriptors_for_connections(),
             )
             self._refused = 0
         self._sweep_timer = self._loop.call_later(_SWEEP_INTERVAL_S, self._sweep)

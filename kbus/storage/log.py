@@ -101,6 +101,7 @@ class PartitionLog:
         self._rules = AppendRules(
             max_message_bytes=config.max_message_bytes,
             compression=None if codec == "producer" else _CODECS[codec],
+            compression_level=config.compression_level,
             timestamp_type=config.message_timestamp_type,
             timestamp_before_max_ms=config.message_timestamp_before_max_ms,
             timestamp_after_max_ms=config.message_timestamp_after_max_ms,

@@ -23,6 +23,8 @@ class LogConfig:
     flush_interval_ms: int = _NEVER
     cleanup_policy: frozenset[str] = frozenset((CLEANUP_DELETE,))
     compression_type: str = "producer"
+    compression_level: int | None = None
+    """Of the codec that batches are brought to; None: the codec's own default."""
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
     message_timestamp_before_max_ms: int = _NEVER
     message_timestamp_after_max_ms: int = _NEVER

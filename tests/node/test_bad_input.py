@@ -466,7 +466,7 @@ def test_an_error_that_quotes_the_client_fits_into_its_field(
 ) -> None:
     """Old versions have texts of up to 32767 bytes, both in what is quoted and in the message around it."""
     topic = unique("quoted")
-    long = "x" * 32_700
+    long = "x" * 32_767
     with undisturbed(node), Wire(node.port) as wire:
         create_topic(wire, topic)
         for name, value in (("retention.ms", long), (long, "1"), ("cleanup.policy", long)):

@@ -1,18 +1,21 @@
 """Clients that are slow, idle, deaf or too many: each meets its limit, and nobody else feels it."""
 
 import contextlib
+import resource
 import socket
 import struct
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from kbus.protocol.api import ApiKey
 from kbus.protocol.errors import ErrorCode
+from tests.conftest import NodeFactory
 from tests.node.conftest import Undisturbed
-from tests.node.honest import Memory, unique
+from tests.node.honest import HonestClient, Memory, unique
 from tests.node.wire import (
     LATEST,
     TIMEOUT_S,
@@ -58,18 +61,14 @@ def node(tmp_path_factory: pytest.TempPathFactory, zookeeper_server: str) -> Ite
 # ---- slow
 
 
-@pytest.mark.parametrize(
-    "begun",
-    [b"\0", struct.pack(">i", 100), struct.pack(">i", 100) + bytes(99)],
-    ids=["a byte of the size", "the size", "all but the last byte"],
-)
-def test_a_frame_that_is_not_finished_in_time_is_closed(
-    node: NodeProcess, undisturbed: Undisturbed, begun: bytes
-) -> None:
-    with undisturbed(node), Wire(node.port) as wire:
+def test_a_frame_that_is_not_finished_in_time_is_closed(node: NodeProcess, undisturbed: Undisturbed) -> None:
+    """One byte of its size, its size, and all but its last byte."""
+    size = struct.pack(">i", 100)
+    with undisturbed(node), connected(node.port, 3) as wires:
         began = time.monotonic()
-        wire.send_bytes(begun)
-        assert wire.is_closed_by_node()
+        for wire, begun in zip(wires, (size[:1], size, size + bytes(99)), strict=True):
+            wire.send_bytes(begun)
+        assert all(wire.is_closed_by_node() for wire in wires)
         assert time.monotonic() - began >= FRAME_TIMEOUT_S
 
 
@@ -166,6 +165,24 @@ def test_connections_over_the_limits_are_closed_at_once_and_those_within_go_on(
         assert len(others[-1].recv(4)) == 4
     with connected(node.port, PER_ADDRESS - 1) as again:  # those that left made room
         _eventually_served(again[-1], node)
+
+
+def test_connections_leave_the_logs_the_descriptors_that_they_need(start_node: NodeFactory) -> None:
+    """A flood within max.connections, but beyond the files that the process may open."""
+    node = start_node()
+    with Wire(node.port) as wire, HonestClient(node.port), contextlib.ExitStack() as stack:
+        in_use = len(list(Path(f"/proc/{node.pid}/fd").iterdir()))
+        limit = in_use + 100
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (limit, limit))
+        flood = [stack.enter_context(Wire(node.port)) for _ in range(200)]
+        assert flood[-1].is_closed_by_node()
+        topic = unique("needs-files")
+        create_topic(wire, topic, partitions=5, config={"segment.bytes": "100"})
+        for partition in range(5):
+            for _ in range(2):
+                appended = produce(wire, topic, batch_of(b"value"), partition=partition)
+                assert appended.error_code is ErrorCode.none
+    assert "Too many open files" not in node.log_text()
 
 
 def _connect_from(address: str, port: int) -> socket.socket:

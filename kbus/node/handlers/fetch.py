@@ -102,8 +102,8 @@ class _Fetch:
             if read.partition is changed:
                 try:
                     self._read(read, self.max_bytes, first=True)
-                except KafkaError as error:
-                    read.error = error.code
+                except (KafkaError, OSError) as error:
+                    read.error, _ = describe_failure(error, f"fetch of {changed.topic_partition}")
         return self.ready()
 
     def response(self) -> Entity:
