@@ -132,6 +132,7 @@ def console_consume(
         "group.id": "kbus-console-consume",  # librdkafka insists on one; with assign() it is not used
         "isolation.level": isolation_level.value,
         "auto.offset.reset": "earliest",
+        "check.crcs": True,  # off by default: damage on a disk would be printed as if it were data
         **properties(consumer_config, consumer_property or (), "--consumer-property"),
         "enable.auto.commit": False,
         "enable.partition.eof": until_end,

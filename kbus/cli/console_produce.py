@@ -263,6 +263,8 @@ def _records(
     """The records of all inputs, up to their end or to a signal."""
     try:
         for file in files or ["-"]:
+            if file == "-" and sys.stdin is None:
+                raise CliError("stdin is closed.", "Name a file, or pipe something in.")
             if file == "-":
                 yield from _records_of(sys.stdin.buffer, "stdin", parse, interrupt)
             else:

@@ -164,7 +164,7 @@ def format_time(timestamp_ms: int | None) -> str | None:
 
 
 def _is_colourful(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR")
+    return stream is not None and stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def _console() -> "Console":

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 10.0
 
 
+_MAX_TIME_MS = 2**63 - 1
+
+
 class Start(Enum):
     EARLIEST = auto()
     LATEST = auto()
@@ -51,6 +54,8 @@ def parse_start(text: str) -> StartOffset:
 
 def _time_ms(text: str) -> int:
     if text.isdecimal():
+        if int(text) > _MAX_TIME_MS:
+            raise typer.BadParameter(f"{text} is beyond every time there is.", param_hint="--offset")
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

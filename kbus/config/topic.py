@@ -57,7 +57,7 @@ CLEANUP_POLICY = _like(
     "cleanup.policy",
     broker.LOG_CLEANUP_POLICY,
     "What becomes of old segments: `delete` removes them by retention.ms and retention.bytes, `compact` "
-    "keeps the last value of each key, both do both.",
+    "keeps the last value of each key, both do both. Compaction is not carried out yet: records stay.",
 )
 COMPRESSION_TYPE = _like(
     "compression.type",

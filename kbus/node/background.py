@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 _MAX_FLUSH_CHECK_MS = 1000
 """log.flush.scheduler.interval.ms is "never" by default, but rolled segments are flushed soon after."""
 _DELETION_CHECK_MS = 1000
+_DIRECTORY_CHECK_MS = 500
 
 
 class Background:
@@ -30,6 +31,7 @@ class Background:
             (config[settings.LOG_FLUSH_START_OFFSET_CHECKPOINT_INTERVAL_MS], self._checkpoint_starts),
             (config[settings.REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS], self._checkpoint_committed),
             (_DELETION_CHECK_MS, self._remove_deleted),
+            (_DIRECTORY_CHECK_MS, self._check_directories),
         ):
             self._tasks.append(self._broker.loop.create_task(self._every(interval_ms, work)))
 
@@ -69,6 +71,11 @@ class Background:
 
     async def _checkpoint_committed(self) -> None:
         self._broker.checkpoint_high_watermarks()
+
+    async def _check_directories(self) -> None:
+        """A node without a disk is of no use to anybody, and does harm by looking alive."""
+        if all(directory.failure is not None for directory in self._broker.logs.directories):
+            self._broker.give_up("None of the data directories can be used any more.")
 
     async def _remove_deleted(self) -> None:
         task = self._broker.logs.take_deletions(self._broker.clock_ms())

@@ -75,6 +75,8 @@ class Broker:
         )
         self.long_polls: set[FetchWaiter] = set()
         self.draining = False
+        self.fatal: asyncio.Future[str] = loop.create_future()
+        """Why the node cannot go on, once it cannot."""
         self._partitions: dict[TopicPartition, Partition] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -90,7 +92,16 @@ class Broker:
         known = self.metadata.topic(topic)
         if known is None or index not in known.partitions:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        if self.id in known.partitions[index].replicas:
+            raise KafkaError(ErrorCode.kafka_storage_error)  # it is here, but could not be opened
         raise KafkaError(ErrorCode.not_leader_or_follower)
+
+    def is_offline(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
+        """Whether this broker should have the partition and cannot use it."""
+        if self.id not in state.replicas:
+            return False
+        partition = self._partitions.get(topic_partition)
+        return partition is None or partition.is_failed
 
     def topic_name(self, topic_id: UUID | None) -> str:
         topic = self.metadata.topic_by_id(topic_id) if topic_id is not None else None
@@ -119,6 +130,8 @@ class Broker:
         config = TopicConfig.from_store(self.config, topic.config)
         for warning in config.warnings:
             log.warning("topic %s: %s", topic.name, warning)
+        if "compact" in config[topic_settings.CLEANUP_POLICY]:
+            log.warning("topic %s is to be compacted, which this version does not do yet", topic.name)
         for index, state in topic.partitions.items():
             if self.id in state.replicas:
                 self._apply_partition(topic, TopicPartition(topic.name, index), state, config)
@@ -149,10 +162,9 @@ class Broker:
         if partition_log is None:
             partition_log = self.logs.create(topic_partition, topic.id, log_config(self.config, config))
         elif self.logs.topic_id(topic_partition) not in (None, topic.id):
-            raise KafkaError(
-                ErrorCode.inconsistent_topic_id,
-                f"{partition_log.directory} holds an earlier topic of that name; move it away and restart",
-            )
+            aside = self.logs.set_aside(topic_partition)
+            log.warning("an earlier topic of the name %s is kept in %s", topic.name, aside)
+            partition_log = self.logs.create(topic_partition, topic.id, log_config(self.config, config))
         return Partition(
             topic_partition=topic_partition,
             topic_id=topic.id,
@@ -193,7 +205,7 @@ class Broker:
     def report_strays(self) -> None:
         """Logs of topics that the cluster does not know are kept, and said to be."""
         for topic_partition, partition_log in self.logs.logs.items():
-            if topic_partition not in self._partitions:
+            if topic_partition not in self._partitions and self.metadata.topic(topic_partition.topic) is None:
                 log.warning(
                     "%s holds a partition of no known topic; it is left as it is", partition_log.directory
                 )
@@ -202,6 +214,11 @@ class Broker:
         self.logs.checkpoint_high_watermarks(
             {topic_partition: p.high_watermark for topic_partition, p in self._partitions.items()}
         )
+
+    def give_up(self, reason: str) -> None:
+        if not self.fatal.done():
+            log.critical("%s", reason)
+            self.fatal.set_result(reason)
 
     # ---- the end
 

@@ -101,6 +101,10 @@ class ProtocolViolationError(Exception):
     """The client sent what no request can be; the connection is closed."""
 
 
+class _FileCutShortError(OSError):
+    """A segment is shorter than what was written to it: somebody cut it off."""
+
+
 class AbandonConnectionError(Exception):
     """Raised by a handler that has no other way to answer than to close the connection."""
 
@@ -372,6 +376,9 @@ class Connection:
                     budget -= self._send_file(self._out[0])
         except (BlockingIOError, InterruptedError):
             pass
+        except _FileCutShortError as error:
+            self.close(str(error), level=logging.ERROR)
+            return
         except OSError as error:
             self.close(f"send failed: {error}")
             return
@@ -416,7 +423,7 @@ class Connection:
     def _send_file(self, part: FilePart) -> int:
         sent = os.sendfile(self._fd, part.file.fileno(), part.position, part.length)
         if sent == 0:
-            raise OSError("the file ends before the records that were promised")
+            raise _FileCutShortError(f"{part.file} ends before the records that its index promises")
         if sent == part.length:
             self._out.popleft()
         else:

@@ -87,8 +87,8 @@ class Controller:
         """Nothing is written in this role any more; ZooKeeper would refuse it if it were."""
         if self._role is not None:
             log.info("no longer controller of epoch %d", self._role.epoch)
+        # Still named in Metadata: a client without a controller to ask waits, one that asks hears at once.
         self._role = None
-        self._broker.metadata.controller_id = NO_LEADER
 
     async def _take_over(self, role: Controllership) -> None:
         await self._load_dynamic_config()

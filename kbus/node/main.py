@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kbus.client.local_cluster import LocalCluster, kbus_home, write_cluster
 from kbus.config import BrokerConfig, ConfigError, ZooKeeperAddress
@@ -21,6 +21,7 @@ from kbus.config import broker as settings
 from kbus.node.app import Node, StartError
 from kbus.node.membership import MembershipError
 from kbus.node.server import ListenError
+from kbus.storage.checkpoints import UnreadableFile
 from kbus.storage.disk import RealDisk
 from kbus.storage.log_directory import DirectoryInUse
 from kbus.storage.manager import InconsistentMetaProperties
@@ -46,6 +47,7 @@ _REFUSALS = (
     MembershipError,
     StartError,
     StoreError,
+    UnreadableFile,
 )
 """What a user can do something about: told in a sentence, without a traceback."""
 
@@ -175,23 +177,29 @@ async def _serve_with(
                 log_dirs=tuple(log_dirs),
             )
         )
-        await _until_stopped(stop_requested, zookeeper)
+        await _until_stopped(stop_requested, node.broker.fatal, zookeeper)
     finally:
         await node.stop()
+    if node.broker.fatal.done():
+        raise StartError(f"The node has stopped: {node.broker.fatal.result()}")
 
 
-async def _until_stopped(stop_requested: asyncio.Event, zookeeper: EmbeddedZooKeeper | None) -> None:
-    """Waits for a signal. An embedded ZooKeeper that dies meanwhile is started again, at the same port."""
+async def _until_stopped(
+    stop_requested: asyncio.Event, fatal: "asyncio.Future[str]", zookeeper: EmbeddedZooKeeper | None
+) -> None:
+    """Waits for a signal, or for the node to give up. An embedded ZooKeeper that dies meanwhile is started
+    again, at the same port."""
     stopping = asyncio.ensure_future(stop_requested.wait())
+    ends: set[asyncio.Future[Any]] = {stopping, fatal}
     try:
         while zookeeper is not None:
             dying = asyncio.ensure_future(zookeeper.wait())
-            await asyncio.wait({stopping, dying}, return_when=asyncio.FIRST_COMPLETED)
-            if stopping.done():
+            await asyncio.wait({*ends, dying}, return_when=asyncio.FIRST_COMPLETED)
+            if any(end.done() for end in ends):
                 dying.cancel()
                 return
             log.error("ZooKeeper ended with code %s and is started again", dying.result())
             await zookeeper.restart()
-        await stopping
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()

@@ -71,6 +71,10 @@ class Partition:
         return f"<partition {self.topic_partition} leader={self.leader} epoch={self.leader_epoch}>"
 
     @property
+    def is_failed(self) -> bool:
+        return self._failed or self.log.failure is not None
+
+    @property
     def is_leader(self) -> bool:
         return self.leader == self._local_id
 

@@ -29,6 +29,7 @@ META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
 
 DELETE_FOLDER_SUFFIX = "-delete"
+STRAY_FOLDER_SUFFIX = "-stray"
 MAX_TOPIC_LENGTH = 249
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _DELETE_FOLDER = re.compile(r"\S+-\S+\.\S+" + DELETE_FOLDER_SUFFIX)
@@ -72,6 +73,14 @@ def is_delete_folder(name: str) -> bool:
 
 
 def delete_folder_name(partition: TopicPartition) -> str:
+    return _marked_folder_name(partition, DELETE_FOLDER_SUFFIX)
+
+
+def stray_folder_name(partition: TopicPartition) -> str:
+    return _marked_folder_name(partition, STRAY_FOLDER_SUFFIX)
+
+
+def _marked_folder_name(partition: TopicPartition, mark: str) -> str:
     """At most 255 characters, as Kafka cuts it: a folder name may not be longer."""
-    suffix = f"-{partition.partition}.{uuid.uuid4().hex}{DELETE_FOLDER_SUFFIX}"
+    suffix = f"-{partition.partition}.{uuid.uuid4().hex}{mark}"
     return partition.topic[: 255 - len(suffix)] + suffix

@@ -5,6 +5,7 @@ are small and written once in a while. Removal of files is handed out as a task 
 """
 
 import contextlib
+import errno
 import logging
 import os
 import uuid
@@ -260,18 +261,37 @@ class LogManager:
     def delete(self, partition: TopicPartition) -> None:
         """Drop a log. Its folder is renamed now, its files are removed later."""
         log = self._logs.get(partition)
-        if log is None:
-            return
-        directory = self._homes[partition]
-        target = os.path.join(directory.path, layout.delete_folder_name(partition))
+        directory = self._homes.get(partition)
+        if directory is None or (log is None and directory.failure is not None):
+            return  # never here, or on a disk that cannot be written to
+        folder = os.path.join(directory.path, str(partition))
+        if log is not None:
+            log.close(clean=False)
+        self._move_away(partition, folder, os.path.join(directory.path, layout.delete_folder_name(partition)))
+
+    def set_aside(self, partition: TopicPartition) -> str:
+        """Moves a log out of the way of a new one of the same name, for good: nothing removes it."""
+        log, directory = self._logs[partition], self._homes[partition]
+        target = os.path.join(directory.path, layout.stray_folder_name(partition))
         log.close(clean=False)
-        with self._storage(directory, f"deleting {partition}"):
-            self._disk.rename(log.directory, target)
+        self._move_away(partition, log.directory, target, is_deleted=False)
+        return target
+
+    def _move_away(
+        self, partition: TopicPartition, folder: str, target: str, *, is_deleted: bool = True
+    ) -> None:
+        directory = self._homes[partition]
+        with self._storage(directory, f"moving {folder} to {target}"):
+            self._disk.rename(folder, target)
             self._disk.fsync_directory(directory.path)
-        del self._logs[partition], self._homes[partition]
+        del self._homes[partition]
+        self._logs.pop(partition, None)
+        self._offline.discard(partition)
+        self.quarantined.pop(folder, None)
         self._topic_ids.pop(partition, None)
         self.high_watermarks.pop(partition, None)
-        self._folders_to_delete.append((target, self._clock()))
+        if is_deleted:
+            self._folders_to_delete.append((target, self._clock()))
         self.checkpoint_recovery_points()
         self.checkpoint_log_start_offsets()
 
@@ -371,9 +391,15 @@ class LogManager:
 
     @contextlib.contextmanager
     def _storage(self, directory: LogDirectory, doing: str) -> Iterator[None]:
+        """A failing disk takes the directory offline. A full one does not: what was not written is written
+        another time, the old file is as good as ever, and space may be made meanwhile."""
         try:
             yield
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise KafkaError(
+                    ErrorCode.kafka_storage_error, f"{directory.path}: {doing} failed: {error.strerror}"
+                ) from error
             self.fail_directory(directory, f"{doing} failed: {error}")
             raise KafkaError(
                 ErrorCode.kafka_storage_error, f"{directory.path}: {doing} failed: {error}"

@@ -11,6 +11,7 @@ from tests.nodes import NodeProcess
 
 CLIENTS: tuple[Client, ...] = (ConfluentKafka(), KafkaPython(), AioKafka())
 _TROUBLE = re.compile(r" (WARNING|ERROR|CRITICAL) |^Traceback")
+_EXPECTED = "is to be compacted, which this version does not do yet"
 
 
 @pytest.fixture(params=CLIENTS, ids=lambda client: client.name)
@@ -29,4 +30,6 @@ def reader(request: pytest.FixtureRequest) -> Client:
 def _nothing_to_complain_about(node: NodeProcess) -> Iterator[None]:
     """Nothing that well-behaved clients do is worth a warning in the node's log."""
     yield
-    assert not [line for line in node.log_text().splitlines() if _TROUBLE.search(line)]
+    assert not [
+        line for line in node.log_text().splitlines() if _TROUBLE.search(line) and _EXPECTED not in line
+    ]

@@ -333,3 +333,50 @@ def test_the_topic_id_is_on_disk_before_any_record(tmp_path: Path) -> None:
     )
     manager.close()
     assert os.listdir(tmp_path / "orders-0")
+
+
+def test_a_full_disk_costs_a_checkpoint_and_not_the_directory(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    manager = started(tmp_path, disk=disk)
+    log = manager.create(ORDERS, TOPIC_ID)
+    append(log, batch(2))
+    manager.checkpoint_high_watermarks({ORDERS: Offset(1)})
+    disk.fail("write", errno.ENOSPC, on=layout.HIGH_WATERMARK_CHECKPOINT + ".tmp")
+    error = error_of(lambda: manager.checkpoint_high_watermarks({ORDERS: Offset(2)}))
+    assert error is ErrorCode.kafka_storage_error
+    checkpoint = str(tmp_path / layout.HIGH_WATERMARK_CHECKPOINT)
+    assert read_offsets(checkpoint) == {ORDERS: 1}, "the old one is as good as ever"
+    append(log, batch(3))
+    manager.checkpoint_high_watermarks({ORDERS: Offset(5)})
+    assert read_offsets(checkpoint) == {ORDERS: 5}
+    manager.close()
+
+
+def test_a_quarantined_partition_can_be_deleted(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    append(manager.create(ORDERS, TOPIC_ID), batch(2))
+    manager.close()
+    (tmp_path / "orders-0" / layout.PARTITION_METADATA).write_text("junk")
+    manager = started(tmp_path)
+    assert ORDERS in manager.offline_partitions
+    manager.delete(ORDERS)
+    assert not (tmp_path / "orders-0").exists()
+    assert ORDERS not in manager.offline_partitions
+    assert manager.create(ORDERS, uuid.UUID(int=7)).log_end_offset == 0
+    manager.close()
+
+
+def test_a_log_set_aside_makes_room_and_is_never_removed(tmp_path: Path) -> None:
+    manager = started(tmp_path, config=LogConfig(file_delete_delay_ms=0))
+    append(manager.create(ORDERS, TOPIC_ID), batch(2))
+    aside = Path(manager.set_aside(ORDERS))
+    assert manager.create(ORDERS, uuid.UUID(int=7)).log_end_offset == 0
+    task = manager.take_deletions(NOW + 10_000_000)
+    if task is not None:
+        task.run()
+    assert (aside / "00000000000000000000.log").stat().st_size > 0
+    manager.close()
+    manager = started(tmp_path)
+    assert (aside / "00000000000000000000.log").stat().st_size > 0
+    assert manager.topic_id(ORDERS) == uuid.UUID(int=7)
+    manager.close()

@@ -8,6 +8,7 @@ from kbus.node.connection import Outcome, RequestContext
 from kbus.node.handlers.metadata import TOPIC_OPERATIONS, partition_fields
 from kbus.protocol.api import Entity
 from kbus.protocol.errors import ErrorCode
+from kbus.types import TopicPartition
 
 _MAX_PARTITIONS: Final = 2000
 
@@ -48,7 +49,7 @@ def handle(broker: Broker, context: RequestContext, request: Entity) -> Outcome:
                         partition_index=index,
                         eligible_leader_replicas=(),  # Java's client takes no null here
                         last_known_elr=(),
-                        **partition_fields(broker, topic.partitions[index]),
+                        **partition_fields(broker, TopicPartition(name, index), topic.partitions[index]),
                     )
                     for index in shown
                 ),

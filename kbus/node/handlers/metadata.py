@@ -15,6 +15,7 @@ from kbus.node.controller import NewTopic
 from kbus.node.failures import describe_failure
 from kbus.protocol.api import Entity
 from kbus.protocol.errors import ErrorCode
+from kbus.types import TopicPartition
 
 NO_OPERATIONS: Final = -(2**31)
 TOPIC_OPERATIONS: Final = sum(1 << op for op in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -93,7 +94,8 @@ def _response(
             topic_id=topic.id,
             is_internal=False,
             partitions=tuple(
-                _partition(broker, context, index, state) for index, state in sorted(topic.partitions.items())
+                _partition(broker, context, TopicPartition(topic.name, index), state)
+                for index, state in sorted(topic.partitions.items())
             ),
             topic_authorized_operations=TOPIC_OPERATIONS if topic_operations else NO_OPERATIONS,
         )
@@ -130,21 +132,33 @@ def _response(
     )
 
 
-def _partition(broker: Broker, context: RequestContext, index: int, state: PartitionState) -> Entity:
+def _partition(
+    broker: Broker, context: RequestContext, topic_partition: TopicPartition, state: PartitionState
+) -> Entity:
     return context.schema.build(
-        "MetadataResponsePartition", partition_index=index, **partition_fields(broker, state)
+        "MetadataResponsePartition",
+        partition_index=topic_partition.partition,
+        **partition_fields(broker, topic_partition, state),
     )
 
 
-def partition_fields(broker: Broker, state: PartitionState) -> dict[str, object]:
-    """What Metadata and DescribeTopicPartitions both say of a partition."""
-    alive = broker.metadata.is_alive
-    led = state.has_leader and alive(state.leader)
+def partition_fields(
+    broker: Broker, topic_partition: TopicPartition, state: PartitionState
+) -> dict[str, object]:
+    """What Metadata and DescribeTopicPartitions both say of a partition. A replica whose broker is gone, or
+    here, whose files cannot be used, is offline."""
+    offline = tuple(
+        replica
+        for replica in state.replicas
+        if not broker.metadata.is_alive(replica)
+        or (replica == broker.id and broker.is_offline(topic_partition, state))
+    )
+    led = state.has_leader and state.leader not in offline
     return {
         "error_code": ErrorCode.none if led else ErrorCode.leader_not_available,
         "leader_id": state.leader if led else -1,
         "leader_epoch": state.leader_epoch,
         "replica_nodes": state.replicas,
         "isr_nodes": state.isr,
-        "offline_replicas": tuple(replica for replica in state.replicas if not alive(replica)),
+        "offline_replicas": offline,
     }
