@@ -32,6 +32,7 @@ from kbus.protocol.api import (
     schema_for,
     supported_schema,
 )
+from kbus.protocol.outline import Lifted
 from kbus.protocol.scatter import FilePart, Part
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,8 @@ class RequestContext:
     client_id: str | None
     peer_host: str
     listener: str
+    records: Lifted | None = None
+    """See `DecodedRequest.records`."""
 
     @property
     def version(self) -> int:
@@ -295,9 +298,8 @@ class Connection:
         except UnsupportedVersionError as error:
             self._refuse_version(peek, error)
             return
-        header, body = schema.read_request(frame)
-        frame.release()
-        context = RequestContext(schema, header.client_id, self.peer_host, self.listener)
+        header, body, records = schema.read_request(frame)
+        context = RequestContext(schema, header.client_id, self.peer_host, self.listener, records)
         outcome = self._dispatch(context, body)
         if isinstance(outcome, NoResponse):
             return

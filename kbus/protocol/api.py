@@ -20,7 +20,7 @@ from kbus.protocol.kio import (
     load_payload_module,
     schema_name_map,
 )
-from kbus.protocol.outline import Outline
+from kbus.protocol.outline import Lifted, Outline
 from kbus.protocol.scatter import Part, ScatterBuffer
 
 Entity = Any
@@ -78,6 +78,14 @@ class UnsupportedVersionError(Exception):
         self.peek = peek
 
 
+class DecodedRequest(NamedTuple):
+    header: Entity
+    body: Entity
+    records: Lifted | None
+    """Where they are not None, the records of a large produce request, in the order of its partitions; the
+    body then has empty ones. Good until the frame's buffer is used again: not across an await."""
+
+
 class RequestPeek(NamedTuple):
     """The first eight bytes, which every request header of every version has."""
 
@@ -112,16 +120,16 @@ class Schema:
         self._write_response_header = entity_writer(self._response.__header_schema__)
         self._write_response = entity_writer(self._response)
 
-    def read_request(self, frame: memoryview) -> tuple[Entity, Entity]:
-        """(header, body) of a frame. `frame` must be read-only; what is returned holds no view of it."""
+    def read_request(self, frame: memoryview) -> "DecodedRequest":
+        """`frame` must be read-only. Only the records of what is returned are views of it."""
         try:
-            frame = self._outline.checked(frame)
+            frame, records = self._outline.checked(frame)
             header, header_size = self._read_request_header(frame, 0)
             body, _ = self._read_request(frame, header_size)
         except (SerialError, ValueError, OverflowError) as error:
             # kio raises ValueError, too, for numbers that are out of their range.
             raise MalformedRequestError(f"{self.api_key.name} v{self.version}: {error}") from error
-        return header, body
+        return DecodedRequest(header, body, records)
 
     def build(self, entity: str, /, **fields: Any) -> Entity:
         """A response entity by its class name, without the fields that this version lacks."""

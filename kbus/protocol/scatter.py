@@ -35,21 +35,20 @@ class ScatterBuffer:
     """
 
     def __init__(self) -> None:
-        self._parts: list[Part] = []
-        self._tail = bytearray(_SIZE.size)
-        self._length = 0
-
-    def write(self, data: Part) -> None:
-        length = len(data)
-        self._length += length
-        if isinstance(data, bytes):
-            self._tail += data
-        elif length:
-            self._parts += (bytes(self._tail), data)
-            self._tail = bytearray()
+        self._written: list[Part] = []
+        self.write = self._written.append
+        """A writer makes dozens of small writes: each is an append in C, put together once, at the end."""
 
     def frame(self) -> list[Part]:
         """The parts, the first of which starts with the frame's size."""
-        head, *rest = [*self._parts, bytes(self._tail)]
-        assert isinstance(head, bytes)
-        return [_SIZE.pack(self._length) + head[_SIZE.size :], *(part for part in rest if part)]
+        parts: list[Part] = []
+        small: list[bytes] = [_SIZE.pack(sum(map(len, self._written)))]
+        for data in self._written:
+            if isinstance(data, bytes):
+                small.append(data)
+            elif data.length:
+                parts += (b"".join(small), data)
+                small = []
+        if small:
+            parts.append(b"".join(small))
+        return parts

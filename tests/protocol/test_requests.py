@@ -52,7 +52,7 @@ def test_every_request_of_every_version_is_read_as_it_was_written(made: tuple[Sc
     schema, request = made
     frame = schema.write_request(7, "client", request)
     assert struct.unpack_from(">i", frame) == (len(frame) - 4,)
-    header, found = schema.read_request(memoryview(frame)[4:].toreadonly())
+    header, found, _ = schema.read_request(memoryview(frame)[4:].toreadonly())
     assert (header.correlation_id, header.client_id) == (7, "client")
     assert found == request
 

@@ -16,7 +16,7 @@ from kbus.node.partition import Partition
 from kbus.node.waiters import AckWaiter, Pending, is_committed, is_flushed
 from kbus.protocol.api import Entity
 from kbus.protocol.errors import ErrorCode, KafkaError
-from kbus.records.batch import HEADER_SIZE, Compression, read_header
+from kbus.records.batch import HEADER_SIZE, Buffer, Compression, read_header
 from kbus.records.validation import RejectedRecordsError
 from kbus.storage.appending import AppendInfo
 from kbus.types import Offset
@@ -47,15 +47,17 @@ class _Result:
 
 def handle(broker: Broker, context: RequestContext, request: Entity) -> Outcome:
     acks = request.acks
-    results = []
+    results: list[_Result] = []
+    lifted = context.records
     for topic in request.topic_data:
         for data in topic.partition_data:
+            records = data.records if lifted is None else lifted[len(results)]
             result = _Result(topic, data.index)
             results.append(result)
             try:
                 if acks not in _VALID_ACKS:
                     raise KafkaError(ErrorCode.invalid_required_acks)
-                _append(broker, context, request, result, data.records)
+                _append(broker, context, request, result, records)
             except Exception as error:  # noqa: BLE001 - one partition's failure is that partition's answer
                 result.fail(error)
     if acks == 0:
@@ -78,7 +80,7 @@ def handle(broker: Broker, context: RequestContext, request: Entity) -> Outcome:
 
 
 def _append(
-    broker: Broker, context: RequestContext, request: Entity, result: _Result, records: bytes | None
+    broker: Broker, context: RequestContext, request: Entity, result: _Result, records: Buffer | None
 ) -> None:
     topic = result.topic
     name = topic.name if context.version < 13 else broker.topic_name(topic.topic_id)
