@@ -96,7 +96,8 @@ def produce(bootstrap: str, topic: str, total_bytes: int) -> None:
     assert left == 0, f"{left} records were not acknowledged"
 
 
-def consume(bootstrap: str, topic: str, total_bytes: int) -> None:
+def consume(bootstrap: str, topic: str, total_bytes: int, fetch_bytes: int = 1_000_000) -> None:
+    """librdkafka's default asks for a megabyte of a partition at a time."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -106,6 +107,7 @@ def consume(bootstrap: str, topic: str, total_bytes: int) -> None:
             "check.crcs": False,
             "queued.max.messages.kbytes": 256 * 1024,
             "fetch.queue.backoff.ms": 1,
+            "fetch.message.max.bytes": fetch_bytes,
         }
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
@@ -136,23 +138,33 @@ def bare_receive(folder: Path, total_bytes: int) -> float:
         return float(process.stdout.readline())
 
 
-def bare_sendfile(folder: Path, total_bytes: int) -> float:
-    """Processor seconds of a process that sends a file, a megabyte at a time."""
+def bare_sendfile(folder: Path, *, asked: bool) -> float:
+    """Processor seconds of a process that sends a file, a megabyte at a time: in one stream, or each when
+    the other side, like a consumer, has the last one and asks for the next."""
     script = (
         "import os,resource,socket,sys\n"
         "listener=socket.create_server(('127.0.0.1',0)); print(listener.getsockname()[1],flush=True)\n"
         "sock,_=listener.accept(); fd=os.open(sys.argv[1],os.O_RDONLY); size=os.fstat(fd).st_size\n"
         "before=sum(resource.getrusage(resource.RUSAGE_SELF)[:2]); at=0\n"
-        "while at<size: at+=os.sendfile(sock.fileno(),fd,at,min(1<<20,size-at))\n"
+        "while at<size:\n"
+        "    if sys.argv[2]=='asked' and at%(1<<20)==0: sock.recv(1)\n"
+        "    at+=os.sendfile(sock.fileno(),fd,at,min((1<<20)-at%(1<<20),size-at))\n"
         "print(sum(resource.getrusage(resource.RUSAGE_SELF)[:2])-before)\n"
     )
-    with _peer(script, str(folder / "bare.bin")) as process:
+    path = folder / "bare.bin"
+    with _peer(script, str(path), "asked" if asked else "stream") as process:
         assert process.stdout is not None
         with socket.create_connection(("127.0.0.1", int(process.stdout.readline()))) as sock:
             buffer = bytearray(CHUNK_BYTES)
-            left = (folder / "bare.bin").stat().st_size
+            left = path.stat().st_size
+            unasked = 0
             while left:
-                left -= sock.recv_into(buffer)
+                if asked and unasked == 0:
+                    sock.send(b"?")
+                    unasked = min(CHUNK_BYTES, left)
+                count = sock.recv_into(buffer)
+                left -= count
+                unasked -= count
         return float(process.stdout.readline())
 
 
@@ -237,14 +249,15 @@ def measure_throughput(node: Node, folder: Path, total: int, results: list[bool]
     results.append(report("produce, CPU to that of a bare loop", cpu / gigabytes / bare, "times", 2.5))
 
     bare_receive(folder, total)
-    bare = min(bare_sendfile(folder, total), bare_sendfile(folder, total)) / gigabytes
-    cpu, wall = node.cpu_of(lambda: consume(node.bootstrap, "bulk", total))
-    print(
-        f"  consumed {gigabytes / wall * 1000:.0f} MB/s; {cpu / gigabytes:.3f} CPU s/GB, bare loop {bare:.3f}"
-    )
-    results.append(
-        report("consume, CPU to that of a bare sendfile loop", cpu / gigabytes / bare, "times", 1.5)
-    )
+    stream = min(bare_sendfile(folder, asked=False) for _ in range(2)) / gigabytes
+    asked = min(bare_sendfile(folder, asked=True) for _ in range(2)) / gigabytes
+    print(f"  bare sendfile loops: {stream:.3f} CPU s/GB in one stream, {asked:.3f} a megabyte at a time")
+    for size in (1_000_000, 8_000_000):
+        cpu, wall = node.cpu_of(lambda size=size: consume(node.bootstrap, "bulk", total, size))
+        cpu /= gigabytes
+        print(f"  consumed by {size // 1_000_000} MB: {gigabytes / wall * 1000:.0f} MB/s; {cpu:.3f} CPU s/GB")
+        results.append(report("  CPU to that of the bare stream", cpu / stream, "times", 1.5))
+        report("  CPU to that of the bare loop that is asked", cpu / asked, "times", 1.5)
 
     times = sorted(latencies(node.bootstrap, "small", 20_000))
     results.append(report("produce of 100 B, acks=1, p50", times[len(times) // 2], "ms", 0.3))
