@@ -17,23 +17,43 @@ from kbus.config import BrokerConfig, Endpoint, TopicConfig
 from kbus.config import broker as settings
 from kbus.node.background import Background
 from kbus.node.broker import Broker
-from kbus.node.connection import ConnectionLimits
+from kbus.node.connection import ConnectionLimits, PeerIdentity
 from kbus.node.controller import Controller
-from kbus.node.dispatch import dispatcher
+from kbus.node.dispatch import dispatcher, private_dispatcher
 from kbus.node.log_settings import log_config
-from kbus.node.membership import Membership, MembershipError, generate_broker_id, prepare_store
+from kbus.node.membership import (
+    Membership,
+    MembershipError,
+    cluster_secret,
+    generate_broker_id,
+    prepare_store,
+)
 from kbus.node.metadata import MetadataCache
+from kbus.node.peer import Peer, PeerError, PeerRefusedError
 from kbus.node.producer_ids import ProducerIds
+from kbus.node.replication import Replication
 from kbus.node.server import Server, ServerLimits
+from kbus.protocol.errors import KafkaError
+from kbus.protocol.private import Leave
 from kbus.storage.checkpoints import MetaProperties
 from kbus.storage.disk import Disk
 from kbus.storage.manager import LogManager
 from kbus.types import BrokerId
-from kbus.zk.store import CoordinationStore, SessionState, StoreError
+from kbus.zk import znodes
+from kbus.zk.store import (
+    Check,
+    CoordinationStore,
+    Delete,
+    SessionState,
+    StoreError,
+    WatchEvent,
+    WatchType,
+)
 
 log = logging.getLogger(__name__)
 
 _DRAIN_TIMEOUT_S: Final = 10.0
+_LEAVE_TIMEOUT_S: Final = 5.0
 _REJOIN_DELAY_S: Final = 0.5
 _FLUSH_THREADS: Final = 4
 _MAX_CONTROL_REQUEST_BYTES: Final = 4 * 1024 * 1024
@@ -109,8 +129,17 @@ class Node:
             loop=loop,
             executor=self._executor,
         )
-        broker.controller = Controller(broker, self._store)
-        self._server = Server(loop=loop, dispatch=dispatcher(broker), limits=self._limits)
+        broker.secret = await cluster_secret(self._store)
+        broker.controller = Controller(broker, self._store, broker.hello)
+        broker.replication = Replication(broker, self._store, broker.hello)
+        broker.dispatch = dispatcher(broker)
+        self._server = Server(
+            loop=loop,
+            dispatch=broker.dispatch,
+            dispatch_private=private_dispatcher(broker),
+            limits=self._limits,
+        )
+        self._server.on_peer_gone = self._on_peer_gone
         self.endpoints = self._bind(self._server)
         self._membership = Membership(
             self._store,
@@ -118,12 +147,13 @@ class Node:
             session_folder=self._log_dirs[0],
             session_timeout_ms=self._config[settings.ZOOKEEPER_SESSION_TIMEOUT_MS],
         )
+        self._server.start_accepting()
         await self._join()
+        await broker.informed.wait()
         broker.report_strays()
         self._store.listen(self._on_session_state)
         self._background = Background(broker)
         self._background.start()
-        self._server.start_accepting()
         log.info("broker %d of cluster %s serves at %s", broker_id, cluster_id, self.bootstrap_servers)
 
     async def _identify(self, cluster_id: str) -> BrokerId:
@@ -184,12 +214,62 @@ class Node:
         info = await self._membership.register(
             self.endpoints, self._config[settings.BROKER_RACK], self._clock_ms()
         )
-        broker.metadata.replace_brokers({info.id: info})
-        if not await broker.controller.run_for_election():
-            raise MembershipError(
-                "Another broker is in this cluster already, and this version runs one broker a cluster; "
-                "give this one another zookeeper.connect, for example with a path: host:port/another."
-            )
+        broker.epoch = info.epoch
+        broker.informed.clear()
+        await self._elect()
+
+    async def _elect(self) -> None:
+        """Runs for controller, now and whenever there is none."""
+        if self._stopping:
+            return
+        if await self._store.exists(znodes.CONTROLLER, self._on_controller_event) is None:
+            won = await self.broker.controller.run_for_election()
+        else:
+            won = not self.broker.controller.is_active and await self.broker.controller.run_for_election()
+        if won:
+            await self._store.exists(znodes.CONTROLLER, self._on_controller_event)
+
+    def _on_controller_event(self, event: WatchEvent) -> None:
+        if event.type in (WatchType.DELETED, WatchType.CREATED) and not self._stopping:
+            self.broker.spawn(self._elect_quietly())
+
+    async def _elect_quietly(self) -> None:
+        try:
+            await self._elect()
+        except StoreError as error:
+            log.warning("cannot run for controller: %s", error)
+
+    def _on_peer_gone(self, peer: PeerIdentity) -> None:
+        if peer.broker_id == self.broker.metadata.controller_id and not self._stopping:
+            self.broker.spawn(self._depose_dead_controller(peer))
+
+    async def _depose_dead_controller(self, peer: PeerIdentity) -> None:
+        """The controller's line broke off. If nobody listens at its port, its process is gone, and there is
+        no need to wait for its session to time out. The check of the epoch's version makes sure that what
+        is deleted is the role of that controller and not of one elected since."""
+        broker = self.broker
+        known = broker.metadata.brokers.get(peer.broker_id)
+        endpoint = known.endpoints.get(self._config.inter_broker_listener) if known else None
+        if endpoint is None:
+            return
+        epoch = broker.controller_epoch
+        try:
+            peer_connection = await Peer.connect(endpoint, broker.hello(), timeout_s=2.0)
+            peer_connection.close()
+        except PeerRefusedError:
+            pass
+        except PeerError:
+            return
+        else:
+            return
+        try:
+            data, stat = await self._store.get(znodes.CONTROLLER_EPOCH)
+            if znodes.decode_controller_epoch(data) != epoch:
+                return
+            await self._store.multi([Check(znodes.CONTROLLER_EPOCH, stat.version), Delete(znodes.CONTROLLER)])
+            log.warning("controller %d refuses connections and is deposed", peer.broker_id)
+        except StoreError as error:
+            log.info("controller %d is not deposed: %s", peer.broker_id, error)
 
     def _on_session_state(self, state: SessionState) -> None:
         if self._stopping:
@@ -227,19 +307,40 @@ class Node:
             self._rejoining.cancel()
         assert self._server is not None
         assert self._background is not None
+        await self._leave()
         await self._background.stop()
         await self._server.drain(_DRAIN_TIMEOUT_S, on_draining=self.broker.begin_drain)
         await self.broker.settle()
         self.broker.controller.resign()
         self.broker.stop_leading()
+        self.broker.replication.stop()
         self.broker.checkpoint_high_watermarks()
-        broker_epoch = self.broker.metadata.brokers[self.broker.id].epoch
+        broker_epoch = self.broker.epoch
         await asyncio.get_running_loop().run_in_executor(
             self._executor, lambda: self._logs.close(clean=True, broker_epoch=broker_epoch)
         )
         await self._store.close()
         self._executor.shutdown()
         log.info("stopped cleanly")
+
+    async def _leave(self) -> None:
+        """Hands leadership to others before it goes, so that clients hardly notice."""
+        broker = self.broker
+        if len(broker.metadata.brokers) < 2:
+            return
+        try:
+            if broker.controller.is_active:
+                await broker.controller.leave(broker.id, broker.epoch)
+            else:
+                await broker.ask_controller(Leave(broker_id=broker.id, broker_epoch=broker.epoch))
+        except KafkaError as error:
+            log.warning("cannot hand over leadership: %s", error)
+            return
+        deadline = asyncio.get_running_loop().time() + _LEAVE_TIMEOUT_S
+        while asyncio.get_running_loop().time() < deadline and any(  # noqa: ASYNC110
+            p.is_leader and len(p.isr) > 1 for p in broker.partitions()
+        ):
+            await asyncio.sleep(0.005)
 
     async def _abandon(self) -> None:
         """After a failed start: lets go of everything. The logs count as not cleanly closed."""

@@ -31,6 +31,7 @@ class Background:
             (config[settings.LOG_FLUSH_START_OFFSET_CHECKPOINT_INTERVAL_MS], self._checkpoint_starts),
             (config[settings.REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS], self._checkpoint_committed),
             (_DELETION_CHECK_MS, self._remove_deleted),
+            (config[settings.REPLICA_LAG_TIME_MAX_MS] // 2, self._check_lag),
             (_DIRECTORY_CHECK_MS, self._check_directories),
         ):
             self._tasks.append(self._broker.loop.create_task(self._every(interval_ms, work)))
@@ -76,6 +77,9 @@ class Background:
         """A node without a disk is of no use to anybody, and does harm by looking alive."""
         if all(directory.failure is not None for directory in self._broker.logs.directories):
             self._broker.give_up("None of the data directories can be used any more.")
+
+    async def _check_lag(self) -> None:
+        self._broker.replication.check_lag()
 
     async def _remove_deleted(self) -> None:
         task = self._broker.logs.take_deletions(self._broker.clock_ms())

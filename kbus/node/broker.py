@@ -4,30 +4,39 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from kbus.config import BrokerConfig, TopicConfig
 from kbus.config import broker as settings
 from kbus.config import topic as topic_settings
+from kbus.core.cluster import Broker as BrokerInfo
 from kbus.core.cluster import PartitionState, Topic
 from kbus.core.fetch_session import FetchSessionCache
+from kbus.node.connection import Dispatch, RequestContext
 from kbus.node.log_settings import log_config
 from kbus.node.metadata import MetadataCache
 from kbus.node.partition import Partition
+from kbus.node.peer import Peer, PeerError
 from kbus.node.producer_ids import ProducerIds
 from kbus.node.waiters import FetchWaiter
+from kbus.protocol.api import ApiKey, Entity, schema_for
 from kbus.protocol.errors import ErrorCode, KafkaError
+from kbus.protocol.private import Forward, Hello, PrivateRequest, Reply
 from kbus.storage.manager import LogManager
 from kbus.types import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from kbus.node.controller import Controller
+    from kbus.node.controller import Controller, NewTopic
+    from kbus.node.replication import Replication
 
 log = logging.getLogger(__name__)
 
 _SESSION_EVICTION_MS: Final = 120_000
+_CONTROLLER_TIMEOUT_S: Final = 30.0
+_CREATE_TOPICS_VERSION: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,8 @@ class Broker:
     """Owns the partitions of this node. Lives on the loop."""
 
     controller: "Controller"
+    replication: "Replication"
+    dispatch: Dispatch
 
     def __init__(
         self,
@@ -73,6 +84,13 @@ class Broker:
             eviction_ms=_SESSION_EVICTION_MS,
             new_id=random_id,
         )
+        self.secret = ""
+        self.epoch = -1
+        """Of this broker's registration."""
+        self.controller_epoch = 0
+        self.informed = asyncio.Event()
+        """Set once the controller has told this broker of the cluster."""
+        self._updating = asyncio.Lock()
         self.long_polls: set[FetchWaiter] = set()
         self.draining = False
         self.fatal: asyncio.Future[str] = loop.create_future()
@@ -120,7 +138,98 @@ class Broker:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    # ---- what the controller does for this broker
+
+    async def forward(self, context: RequestContext, request: Entity) -> Entity:
+        """Passes a request on to the controller and brings its answer back."""
+        schema = context.schema
+        frame = schema.write_request(0, context.client_id or "", request)[4:]
+        reply = await self.ask_controller(
+            Forward(frame=frame, peer_host=context.peer_host, listener=context.listener)
+        )
+        _, response = schema.read_response(memoryview(reply.frame))
+        return response
+
+    async def ask_controller(self, request: PrivateRequest) -> Reply:
+        broker = self.metadata.brokers.get(self.metadata.controller_id)
+        endpoint = broker.endpoints.get(self.config.inter_broker_listener) if broker else None
+        if endpoint is None:
+            raise KafkaError(ErrorCode.not_controller, "There is no controller at the moment.")
+        try:
+            peer = await Peer.connect(endpoint, self.hello(), timeout_s=_CONTROLLER_TIMEOUT_S)
+            try:
+                reply = await peer.ask(request, timeout_s=_CONTROLLER_TIMEOUT_S)
+            finally:
+                peer.close()
+        except PeerError as error:
+            raise KafkaError(ErrorCode.not_controller, f"The controller does not answer: {error}") from error
+        if reply.error != ErrorCode.none:
+            raise KafkaError(ErrorCode(reply.error), reply.message)
+        return reply
+
+    async def auto_create(self, context: RequestContext, new: "NewTopic") -> Topic:
+        if self.controller.is_active:
+            return await self.controller.create_topic(new)
+        schema = schema_for(ApiKey.CREATE_TOPICS, _CREATE_TOPICS_VERSION)
+        request = schema.request(
+            topics=(
+                schema.build_request(
+                    "CreatableTopic",
+                    name=new.name,
+                    num_partitions=-1,
+                    replication_factor=-1,
+                    assignments=(),
+                    configs=(),
+                ),
+            ),
+            timeout=timedelta(seconds=_CONTROLLER_TIMEOUT_S),
+            validate_only=False,
+        )
+        response = await self.forward(replace(context, schema=schema), request)
+        (result,) = response.topics
+        if result.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+            raise KafkaError(result.error_code, result.error_message)
+        topic = self.metadata.topic(new.name)
+        if topic is None:
+            raise KafkaError(ErrorCode.leader_not_available)  # it is being told to this broker
+        return topic
+
+    def hello(self) -> Hello:
+        return Hello(secret=self.secret, broker_id=self.id, broker_epoch=self.epoch)
+
     # ---- what the controller decides
+
+    async def apply_update(
+        self,
+        *,
+        controller_id: BrokerId,
+        controller_epoch: int,
+        brokers: Mapping[BrokerId, BrokerInfo],
+        topics: Iterable[Topic],
+        removed: Iterable[str],
+        full: bool,
+        dynamic: DynamicConfig | None,
+    ) -> None:
+        """What the controller says, one update at a time. An older controller is told that it is one."""
+        async with self._updating:
+            if controller_epoch < self.controller_epoch:
+                raise KafkaError(ErrorCode.stale_controller_epoch)
+            self.controller_epoch = controller_epoch
+            self.metadata.controller_id = controller_id
+            self.metadata.replace_brokers(dict(brokers))
+            if dynamic is not None and dynamic != self.dynamic_config:
+                self.apply_dynamic_config(dynamic)
+            for name in removed:
+                await self.remove_topic(name)
+            told = set()
+            for topic in topics:
+                told.add(topic.name)
+                await self.apply_topic(topic)
+            if full:
+                for known in self.metadata.topics():
+                    if known.name not in told:
+                        await self.remove_topic(known.name)
+            self.informed.set()
 
     async def apply_topic(self, topic: Topic) -> None:
         """Takes over a topic's assignment, leaderships and settings; clients hear of it when all is there.
@@ -147,10 +256,7 @@ class Broker:
                 partition = self._open_partition(topic, topic_partition, config)
                 self._partitions[topic_partition] = partition
             partition.configure(log_config(self.config, config), config[topic_settings.MIN_INSYNC_REPLICAS])
-            if state.leader == self.id:
-                partition.become_leader(state)
-            else:
-                partition.resign()
+            partition.apply(state)
         except (OSError, KafkaError) as error:
             # One bad directory takes its partitions offline, not the node.
             log.error("%s is offline: %s", topic_partition, error)
@@ -173,6 +279,7 @@ class Broker:
             high_watermark=self.logs.high_watermarks.get(topic_partition, Offset(0)),
             min_insync_replicas=config[topic_settings.MIN_INSYNC_REPLICAS],
             executor=self.executor,
+            environment=self.replication,
         )
 
     async def remove_topic(self, name: str) -> None:

@@ -19,7 +19,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from kbus.protocol.api import (
     ApiKey,
@@ -33,7 +33,14 @@ from kbus.protocol.api import (
     supported_schema,
 )
 from kbus.protocol.outline import Lifted
+from kbus.protocol.private import (
+    FIRST_PRIVATE_KEY,
+    MalformedPrivateMessage,
+    PrivateRequest,
+    decode_request,
+)
 from kbus.protocol.scatter import FilePart, Part
+from kbus.types import BrokerId
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +78,13 @@ class ConnectionLimits:
     idle_timeout_s: float
 
 
+class PeerIdentity(NamedTuple):
+    """Which broker is at the other end, in which registration. It has shown that it knows the secret."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """What a handler knows of a request beside its body."""
@@ -81,6 +95,10 @@ class RequestContext:
     listener: str
     records: Lifted | None = None
     """See `DecodedRequest.records`."""
+    peer: PeerIdentity | None = None
+    """Set on connections of other nodes."""
+    forwarded: bool = False
+    """Another broker passed it on: it is served here or not at all."""
 
     @property
     def version(self) -> int:
@@ -88,6 +106,21 @@ class RequestContext:
 
 
 Dispatch = Callable[[RequestContext, Entity], Outcome]
+PrivateDispatch = Callable[["Connection", PrivateRequest], Outcome]
+
+
+class ResponseWriter(Protocol):
+    """A `Schema`, or what stands for one where the request is private."""
+
+    def write_response(self, correlation_id: int, response: Response) -> list[Part]: ...
+
+
+class _PrivateWriter:
+    def write_response(self, correlation_id: int, response: Response) -> list[Part]:
+        return [response.to_bytes(correlation_id)]
+
+
+_PRIVATE_WRITER: Final = _PrivateWriter()
 
 
 class _Slot:
@@ -121,6 +154,7 @@ class Connection:
         listener: str,
         loop: asyncio.AbstractEventLoop,
         dispatch: Dispatch,
+        dispatch_private: PrivateDispatch,
         limits: ConnectionLimits,
         on_closed: Callable[["Connection"], None],
     ) -> None:
@@ -130,6 +164,8 @@ class Connection:
         self._fd = sock.fileno()
         self._loop = loop
         self._dispatch = dispatch
+        self._dispatch_private = dispatch_private
+        self.peer: PeerIdentity | None = None
         self._limits = limits
         self._on_closed = on_closed
         self._closed = False
@@ -234,7 +270,7 @@ class Connection:
             )
         if size > self._limits.max_control_request_bytes and available >= _SIZE.size + 2:
             (api_key,) = struct.unpack_from(">h", self._buffer, start + _SIZE.size)
-            if api_key != ApiKey.PRODUCE:
+            if api_key != ApiKey.PRODUCE and (self.peer is None or api_key < FIRST_PRIVATE_KEY):
                 raise ProtocolViolationError(
                     f"a request of {size} bytes for API {api_key} is over "
                     f"{self._limits.max_control_request_bytes} bytes"
@@ -293,14 +329,27 @@ class Connection:
 
     def _serve(self, frame: memoryview) -> None:
         peek = peek_request(frame)
+        if peek.api_key >= FIRST_PRIVATE_KEY:
+            self._serve_private(peek, frame)
+            return
         try:
             schema = supported_schema(peek)
         except UnsupportedVersionError as error:
             self._refuse_version(peek, error)
             return
         header, body, records = schema.read_request(frame)
-        context = RequestContext(schema, header.client_id, self.peer_host, self.listener, records)
-        outcome = self._dispatch(context, body)
+        context = RequestContext(schema, header.client_id, self.peer_host, self.listener, records, self.peer)
+        self._queue(self._dispatch(context, body), schema, peek.correlation_id)
+
+    def _serve_private(self, peek: RequestPeek, frame: memoryview) -> None:
+        try:
+            request = decode_request(peek.api_key, frame[8:])
+        except MalformedPrivateMessage as error:
+            raise ProtocolViolationError(str(error)) from error
+        frame.release()
+        self._queue(self._dispatch_private(self, request), _PRIVATE_WRITER, peek.correlation_id)
+
+    def _queue(self, outcome: Outcome, writer: ResponseWriter, correlation_id: int) -> None:
         if isinstance(outcome, NoResponse):
             return
         slot = _Slot()
@@ -310,11 +359,9 @@ class Connection:
                 self._serial_task = outcome
             else:
                 slot.future = outcome
-            outcome.add_done_callback(
-                lambda future: self._complete(slot, schema, peek.correlation_id, future)
-            )
+            outcome.add_done_callback(lambda future: self._complete(slot, writer, correlation_id, future))
         else:
-            self._fill(slot, schema, peek.correlation_id, outcome)
+            self._fill(slot, writer, correlation_id, outcome)
 
     def _refuse_version(self, peek: RequestPeek, error: UnsupportedVersionError) -> None:
         """A client that asks for versions in a version we lack learns in v0 which there are (KIP-511)."""
@@ -326,11 +373,11 @@ class Connection:
         self._slots.append(slot)
         self._fill(slot, schema, peek.correlation_id, self._dispatch(context, None))
 
-    def _fill(self, slot: _Slot, schema: Schema, correlation_id: int, response: Response) -> None:
-        slot.parts = schema.write_response(correlation_id, response)
+    def _fill(self, slot: _Slot, writer: ResponseWriter, correlation_id: int, response: Response) -> None:
+        slot.parts = writer.write_response(correlation_id, response)
 
     def _complete(
-        self, slot: _Slot, schema: Schema, correlation_id: int, future: "asyncio.Future[Response]"
+        self, slot: _Slot, writer: ResponseWriter, correlation_id: int, future: "asyncio.Future[Response]"
     ) -> None:
         if future is self._serial_task:
             self._serial_task = None
@@ -339,12 +386,12 @@ class Connection:
             return
         error = future.exception()
         if error is not None:
-            log.error("%r: %s v%d failed", self, schema.api_key.name, schema.version, exc_info=error)
+            log.error("%r: a request failed", self, exc_info=error)
             self.close("internal error")
         if self._closed:
             return
         try:
-            self._fill(slot, schema, correlation_id, future.result())
+            self._fill(slot, writer, correlation_id, future.result())
         except Exception:
             log.exception("%r: closed by a response that cannot be written", self)
             self.close("internal error")

@@ -1,12 +1,14 @@
 """The table from API to handler. What is not in it is not served, and not advertised either."""
 
 from collections.abc import Callable
+from typing import Final
 
 from kbus.node.broker import Broker
-from kbus.node.connection import Dispatch, Outcome, RequestContext
+from kbus.node.connection import Dispatch, Outcome, PrivateDispatch, RequestContext
 from kbus.node.handlers import (
     alter_configs,
     api_versions,
+    control,
     create_partitions,
     create_topics,
     delete_records,
@@ -48,8 +50,27 @@ HANDLERS: dict[ApiKey, Handler] = {
 assert HANDLERS.keys() == set(ApiKey), "every API of the registry is served"
 
 
+CONTROLLER_APIS: Final = frozenset(
+    (
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    )
+)
+"""Served by the controller; any other broker passes them on."""
+
+
 def dispatcher(broker: Broker) -> Dispatch:
     def dispatch(context: RequestContext, request: Entity) -> Outcome:
-        return HANDLERS[context.schema.api_key](broker, context, request)
+        api_key = context.schema.api_key
+        if api_key in CONTROLLER_APIS and not broker.controller.is_active and not context.forwarded:
+            return broker.spawn(broker.forward(context, request))
+        return HANDLERS[api_key](broker, context, request)
 
     return dispatch
+
+
+def private_dispatcher(broker: Broker) -> PrivateDispatch:
+    return lambda connection, request: control.handle(broker, connection, request)

@@ -17,6 +17,7 @@ from kbus.zk.store import CoordinationStore, NodeExists, NoNode, ensure_path
 log = logging.getLogger(__name__)
 
 _SESSION_FILE = "zookeeper-session"
+_SECRET_PATH = "/kbus/secret"
 
 
 class MembershipError(Exception):
@@ -94,6 +95,17 @@ async def prepare_store(store: CoordinationStore) -> str:
         data, _ = await store.get(znodes.CLUSTER_ID)
         return znodes.decode_cluster_id(data)
     return cluster_id
+
+
+async def cluster_secret(store: CoordinationStore) -> str:
+    """What nodes show each other, and no client has: made by the first broker, kept in ZooKeeper."""
+    while True:
+        try:
+            data, _ = await store.get(_SECRET_PATH)
+            return data.decode()
+        except NoNode:
+            with suppress(NodeExists):
+                await store.create(_SECRET_PATH, secrets.token_urlsafe(32).encode(), makepath=True)
 
 
 async def generate_broker_id(store: CoordinationStore, reserved_max: int) -> BrokerId:

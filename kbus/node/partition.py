@@ -5,10 +5,12 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
 from uuid import UUID
 
 from kbus.core.cluster import PartitionState
-from kbus.core.replica import advanced_high_watermark
+from kbus.core.replication import IsrChange, LeaderReplicas
 from kbus.protocol.errors import ErrorCode, KafkaError
 from kbus.records.batch import Buffer
 from kbus.storage.appending import AppendInfo
@@ -30,6 +32,24 @@ class ReadResult:
     log_start_offset: Offset
 
 
+class Role(Enum):
+    NONE = "none"
+    """Told nothing yet, or resigned: serves nobody."""
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+class ReplicationEnvironment(Protocol):
+    """What a partition needs of its node to replicate."""
+
+    def clock_ms(self) -> int: ...
+    def live_epochs(self) -> dict[BrokerId, int]: ...
+    def follow(self, partition: "Partition") -> None: ...
+    def stop_following(self, partition: "Partition") -> None: ...
+    def write_isr(self, partition: "Partition", change: IsrChange) -> None:
+        """Compare-and-set; ends in `isr_written` or `isr_write_refused`."""
+
+
 class Partition:
     """Invariants: log start offset ≤ high watermark ≤ log end offset; the high watermark never moves back
     within a leadership; appends happen only in the leader epoch that the controller gave this replica.
@@ -48,6 +68,7 @@ class Partition:
         high_watermark: Offset,
         min_insync_replicas: int,
         executor: Executor,
+        environment: "ReplicationEnvironment",
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -55,9 +76,13 @@ class Partition:
         self.min_insync_replicas = min_insync_replicas
         self.leader: BrokerId = NO_LEADER
         self.leader_epoch: LeaderEpoch = NO_EPOCH
-        self.isr: tuple[BrokerId, ...] = ()
         self.replicas: tuple[BrokerId, ...] = ()
+        self.role = Role.NONE
+        self._followers: LeaderReplicas | None = None
+        self._known_isr: tuple[BrokerId, ...] = ()
+        self._partition_epoch = -1
         self._local_id = local_id
+        self._environment = environment
         self._executor = executor
         self._high_watermark = Offset(
             min(max(high_watermark, partition_log.log_start_offset), partition_log.log_end_offset)
@@ -76,7 +101,16 @@ class Partition:
 
     @property
     def is_leader(self) -> bool:
-        return self.leader == self._local_id
+        return self.role is Role.LEADER
+
+    @property
+    def isr(self) -> tuple[BrokerId, ...]:
+        return self._followers.isr if self._followers is not None else self._known_isr
+
+    @property
+    def follower_ends(self) -> dict[BrokerId, Offset]:
+        """What a leader knows of its followers' logs."""
+        return {} if self._followers is None else self._followers.end_offsets()
 
     @property
     def high_watermark(self) -> Offset:
@@ -94,6 +128,10 @@ class Partition:
         return min(self.min_insync_replicas, max(1, len(self.replicas)))
 
     @property
+    def has_enough_in_sync(self) -> bool:
+        return len(self.isr) >= self._effective_min_isr
+
+    @property
     def _durable_end(self) -> Offset:
         """How far this replica's own log counts: with flush.messages=1 only what is on the disk."""
         if self.log.config.flush_interval_messages == _FLUSH_EVERY_MESSAGE:
@@ -106,28 +144,156 @@ class Partition:
 
     # ---- leadership
 
-    def become_leader(self, state: PartitionState) -> None:
+    def apply(self, state: PartitionState) -> None:
+        """Takes over what the controller says, unless something newer is known already.
+
+        A new leader epoch changes the role; within an epoch only the in-sync set and the assignment move.
+        The role is set before the epoch counts as known: if the disk fails on the way, the same request
+        still applies when it is sent again."""
         if state.leader_epoch < self.leader_epoch:
-            log.warning("%r: ignores the older leader epoch %d", self, state.leader_epoch)
+            log.info("%s: ignores the older leader epoch %d", self.topic_partition, state.leader_epoch)
             return
-        new_epoch = state.leader_epoch > self.leader_epoch
-        self.leader, self.leader_epoch = state.leader, state.leader_epoch
-        self.isr, self.replicas = state.isr, state.replicas
-        if new_epoch:
-            self.log.start_epoch(state.leader_epoch)
-            log.info(
-                "%s: leads epoch %d from offset %d, in sync %s",
-                self.topic_partition,
-                state.leader_epoch,
-                self.log.log_end_offset,
-                list(state.isr),
-            )
+        if state.leader_epoch > self.leader_epoch or self.role is Role.NONE:
+            if state.leader == self._local_id:
+                self._lead(state)
+            else:
+                self._follow(state)
+            self._partition_epoch = state.partition_epoch
+        elif state.partition_epoch > self._partition_epoch:
+            self._partition_epoch = state.partition_epoch
+            self._known_isr = state.isr
+            if self._followers is not None:
+                self._followers.confirm(state.isr, state.partition_epoch)
+        self.replicas = state.replicas
+        if self._followers is not None:
+            self._followers.set_replicas(state.replicas, self._environment.clock_ms())
         self._advance()
 
-    def resign(self) -> None:
-        """Stops leading. Whoever waits is told to look for the new leader."""
-        self.leader = NO_LEADER
+    def _lead(self, state: PartitionState) -> None:
+        self.log.start_epoch(state.leader_epoch)
+        self._environment.stop_following(self)
+        self._followers = LeaderReplicas(
+            local_id=self._local_id,
+            replicas=state.replicas,
+            isr=state.isr,
+            partition_epoch=state.partition_epoch,
+            epoch_start=self.log.log_end_offset,
+            now_ms=self._environment.clock_ms(),
+        )
+        self.role = Role.LEADER
+        self.leader, self.leader_epoch, self.replicas = state.leader, state.leader_epoch, state.replicas
+        log.info(
+            "%s: leads epoch %d from offset %d, in sync %s",
+            self.topic_partition,
+            state.leader_epoch,
+            self.log.log_end_offset,
+            list(state.isr),
+        )
         self._notify()
+
+    def _follow(self, state: PartitionState) -> None:
+        self._followers = None
+        self._known_isr = state.isr
+        self.role = Role.FOLLOWER
+        self.leader, self.leader_epoch, self.replicas = state.leader, state.leader_epoch, state.replicas
+        log.info("%s: follows broker %d in epoch %d", self.topic_partition, state.leader, state.leader_epoch)
+        self._notify()
+        if state.leader == NO_LEADER:
+            self._environment.stop_following(self)
+        else:
+            self._environment.follow(self)
+
+    def resign(self) -> None:
+        """Stops leading and following. Whoever waits is told to look for the new leader."""
+        self._known_isr = self.isr
+        self._followers = None
+        self.role = Role.NONE
+        self.leader = NO_LEADER
+        self._environment.stop_following(self)
+        self._notify()
+
+    # ---- followers, seen from the leader
+
+    def on_follower_fetch(self, broker: BrokerId, broker_epoch: int, fetch_offset: Offset) -> None:
+        """A follower has everything below `fetch_offset`. The caller has checked its leader epoch."""
+        follower = self._followers.follower(broker) if self._followers is not None else None
+        if follower is None or self._followers is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        follower.on_fetch(fetch_offset, self.log.log_end_offset, broker_epoch, self._environment.clock_ms())
+        change = self._followers.expansion(broker, self._high_watermark, self._environment.live_epochs())
+        if change is not None:
+            self._environment.write_isr(self, change)
+        self._advance()
+
+    def shrink_isr_if_due(self, max_lag_ms: int) -> None:
+        if self._followers is not None and not self._failed:
+            change = self._followers.shrinkage(
+                self.log.log_end_offset, self._environment.clock_ms(), max_lag_ms
+            )
+            if change is not None:
+                self._environment.write_isr(self, change)
+
+    def isr_written(self, leader_epoch: LeaderEpoch, isr: tuple[BrokerId, ...], partition_epoch: int) -> None:
+        if self._followers is not None and self.leader_epoch == leader_epoch:
+            log.info("%s: in sync are %s", self.topic_partition, list(isr))
+            self._followers.confirm(isr, partition_epoch)
+            self._partition_epoch = max(self._partition_epoch, partition_epoch)
+            self._advance()
+            self._notify()
+
+    def isr_write_refused(self, leader_epoch: LeaderEpoch) -> None:
+        if self._followers is not None and self.leader_epoch == leader_epoch:
+            self._followers.give_up()
+
+    # ---- following
+
+    def append_replicated(self, records: Buffer, *, leader_epoch: LeaderEpoch) -> None:
+        """What the leader of `leader_epoch` sent; of no use if that is over."""
+        self._require_follower(leader_epoch)
+        self.log.append_as_follower(records)
+
+    def truncate_to_leader(
+        self, epoch: LeaderEpoch, end_offset: Offset, *, leader_epoch: LeaderEpoch
+    ) -> None:
+        """The leader's log parted from ours: cut where both are sure to agree (KIP-101, KIP-279).
+
+        `epoch` is the latest of the leader's at or below our last, which it ends at `end_offset`. If we have
+        that epoch, the logs agree up to the lesser end; if not, up to where our next lower one ends."""
+        self._require_follower(leader_epoch)
+        own_epoch, own_end = self.log.end_offset_for_epoch(epoch)
+        target = min(own_end, self.log.log_end_offset)
+        if own_epoch == epoch:
+            target = min(target, end_offset)
+        target = max(target, self.log.log_start_offset)
+        log.info("%s: cuts its log at offset %d, epoch %d", self.topic_partition, target, epoch)
+        self.log.truncate_to(Offset(target))
+        self._high_watermark = Offset(min(self._high_watermark, self.log.log_end_offset))
+
+    def start_anew_at(self, offset: Offset, *, leader_epoch: LeaderEpoch) -> None:
+        """The leader has deleted more than we have."""
+        self._require_follower(leader_epoch)
+        self.log.truncate_fully_and_start_at(offset)
+        self._high_watermark = offset
+
+    def learn_from_leader(
+        self, high_watermark: Offset, log_start_offset: Offset, *, leader_epoch: LeaderEpoch
+    ) -> None:
+        self._require_follower(leader_epoch)
+        advanced = Offset(max(self._high_watermark, min(high_watermark, self.log.log_end_offset)))
+        moved = advanced > self._high_watermark
+        self._high_watermark = advanced
+        if self.log.log_start_offset < log_start_offset <= self._high_watermark:
+            self.log.delete_before(log_start_offset)
+        if moved:
+            self._notify()
+
+    def _require_follower(self, leader_epoch: LeaderEpoch) -> None:
+        if self._failed:
+            raise KafkaError(ErrorCode.kafka_storage_error)
+        if self.role is not Role.FOLLOWER or self.leader_epoch != leader_epoch:
+            raise KafkaError(ErrorCode.fenced_leader_epoch)
+
+    # ---- fencing
 
     def require_leader(self, current_leader_epoch: LeaderEpoch = NO_EPOCH) -> None:
         """Fencing (KIP-320): `current_leader_epoch` is the epoch that the client believes to be current."""
@@ -157,6 +323,8 @@ class Partition:
         except OSError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, error.strerror) from error
         self._advance()
+        if self._high_watermark < self.log.log_end_offset:
+            self._notify()  # the followers wait for what is not committed yet
         return info
 
     @property
@@ -207,13 +375,10 @@ class Partition:
             self.log.apply_retention(now_ms, limit=self._high_watermark)
 
     def _advance(self) -> None:
-        if not self.is_leader:
+        if self._followers is None:
             return
-        advanced = advanced_high_watermark(
-            self._high_watermark,
-            self._durable_end,
-            (),
-            enough_in_sync=len(self.isr) >= self._effective_min_isr,
+        advanced = self._followers.high_watermark(
+            self._high_watermark, self._durable_end, min_isr=self._effective_min_isr
         )
         if advanced > self._high_watermark:
             self._high_watermark = advanced
@@ -234,9 +399,19 @@ class Partition:
     # ---- reading
 
     def read(
-        self, offset: Offset, max_bytes: int, *, read_committed: bool, min_one_batch: bool
+        self,
+        offset: Offset,
+        max_bytes: int,
+        *,
+        read_committed: bool,
+        min_one_batch: bool,
+        for_replica: bool = False,
     ) -> ReadResult:
-        end = self.last_stable_offset if read_committed else self._high_watermark
+        """Consumers see what is committed; a follower everything."""
+        if for_replica:
+            end = self.log.log_end_offset
+        else:
+            end = self.last_stable_offset if read_committed else self._high_watermark
         records = self.log.read(offset, max_bytes, end=end, min_one_batch=min_one_batch)
         return ReadResult(
             slice=records,

@@ -11,7 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kbus.node.connection import Connection, ConnectionLimits, Dispatch
+from kbus.node.connection import (
+    Connection,
+    ConnectionLimits,
+    Dispatch,
+    PeerIdentity,
+    PrivateDispatch,
+)
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +51,19 @@ class ListenError(Exception):
 
 class Server:
     def __init__(
-        self, *, loop: asyncio.AbstractEventLoop, dispatch: Dispatch, limits: Callable[[], ServerLimits]
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        dispatch: Dispatch,
+        dispatch_private: PrivateDispatch,
+        limits: Callable[[], ServerLimits],
     ) -> None:
         """`limits` are asked for anew at each connection: they may be changed at any time."""
         self._loop = loop
         self._dispatch = dispatch
+        self._dispatch_private = dispatch_private
+        self.on_peer_gone: Callable[[PeerIdentity], None] = lambda _: None
+        """Told when a connection of another node ends."""
         self._limits = limits
         self._listeners: list[tuple[str, socket.socket]] = []
         self._connections: set[Connection] = set()
@@ -125,6 +139,7 @@ class Server:
             listener=listener,
             loop=self._loop,
             dispatch=self._dispatch,
+            dispatch_private=self._dispatch_private,
             limits=limits.connection,
             on_closed=self._forget,
         )
@@ -132,6 +147,8 @@ class Server:
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        if connection.peer is not None:
+            self.on_peer_gone(connection.peer)
         self._per_host[connection.peer_host] -= 1
         if not self._per_host[connection.peer_host]:
             del self._per_host[connection.peer_host]

@@ -57,7 +57,11 @@ class AckWaiter:
             return error.code
         if item.partition.leader_epoch != self._epochs[index]:
             return ErrorCode.not_leader_or_follower
-        return ErrorCode.none if item.reached(item.partition, item.required_offset) else None
+        if not item.reached(item.partition, item.required_offset):
+            return None
+        if item.reached is is_committed and not item.partition.has_enough_in_sync:
+            return ErrorCode.not_enough_replicas_after_append
+        return ErrorCode.none
 
     def _on_timeout(self) -> None:
         self._errors = [ErrorCode.request_timed_out if e is None else e for e in self._errors]

@@ -13,7 +13,7 @@ from typing import Final
 from kbus.config import broker as settings
 from kbus.core.fetch_session import FetchKey, FetchPlan, FetchPosition, PartitionNews
 from kbus.node.broker import Broker
-from kbus.node.connection import Outcome, RequestContext
+from kbus.node.connection import Outcome, PeerIdentity, RequestContext
 from kbus.node.failures import describe_failure
 from kbus.node.partition import Partition, ReadResult
 from kbus.node.waiters import FetchWaiter
@@ -58,6 +58,7 @@ class _Fetch:
     max_bytes: int
     min_bytes: int
     read_committed: bool
+    replica: PeerIdentity | None
     reads: list[_Read] = field(default_factory=list)
 
     def read_all(self) -> None:
@@ -82,6 +83,7 @@ class _Fetch:
         partition, position = read.partition, read.position
         assert partition is not None
         partition.require_leader(position.current_leader_epoch)
+        replica = self.replica
         if position.last_fetched_epoch != NO_EPOCH:
             read.diverging = _divergence(partition, position)
             if read.diverging is not None:
@@ -91,7 +93,11 @@ class _Fetch:
             max(0, min(position.max_bytes, budget)),
             read_committed=self.read_committed,
             min_one_batch=first,
+            for_replica=replica is not None,
         )
+        if replica is not None:
+            # It was just read from without an error, so the follower's log is this one up to there.
+            partition.on_follower_fetch(replica.broker_id, replica.broker_epoch, position.fetch_offset)
 
     def ready(self) -> bool:
         return sum(read.size for read in self.reads) >= self.min_bytes or any(r.must_tell for r in self.reads)
@@ -185,6 +191,7 @@ def handle(broker: Broker, context: RequestContext, request: Entity) -> Outcome:
         max_bytes=max_bytes,
         min_bytes=min(request.min_bytes, max_bytes),
         read_committed=request.isolation_level == _READ_COMMITTED,
+        replica=context.peer if _replica_id(request) >= 0 else None,
     )
     fetch.read_all()
     wait_s = request.max_wait.total_seconds()
@@ -212,7 +219,7 @@ def handle(broker: Broker, context: RequestContext, request: Entity) -> Outcome:
 
 
 def _plan(broker: Broker, context: RequestContext, request: Entity) -> FetchPlan:
-    if _replica_id(request) >= 0:
+    if _replica_id(request) >= 0 and not _is_replica(broker, context, request):
         raise KafkaError(ErrorCode.cluster_authorization_failed)
     return broker.fetch_sessions.plan(
         session_id=getattr(request, "session_id", 0),
@@ -220,7 +227,7 @@ def _plan(broker: Broker, context: RequestContext, request: Entity) -> FetchPlan
         wanted=list(_wanted(context, request)),
         forgotten=list(_forgotten(request)),
         uses_topic_ids=context.version >= _TOPIC_IDS_SINCE,
-        privileged=False,
+        privileged=_replica_id(request) >= 0,
         now_ms=broker.clock_ms(),
     )
 
@@ -229,6 +236,14 @@ def _replica_id(request: Entity) -> int:
     state = getattr(request, "replica_state", None)
     replica_id: int = request.replica_id if state is None else state.replica_id
     return replica_id
+
+
+def _is_replica(broker: Broker, context: RequestContext, request: Entity) -> bool:
+    """The other end has shown that it is a node, is the one it says, and is registered as such now."""
+    if context.peer is None or context.peer.broker_id != _replica_id(request):
+        return False
+    known = broker.metadata.brokers.get(context.peer.broker_id)
+    return known is not None and known.epoch == context.peer.broker_epoch
 
 
 def _wanted(context: RequestContext, request: Entity) -> Iterator[tuple[FetchKey, FetchPosition]]:

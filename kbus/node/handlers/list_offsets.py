@@ -41,7 +41,7 @@ def handle(broker: Broker, context: RequestContext, request: Entity) -> Outcome:
         for item in topic.partitions:
             error, found = ErrorCode.none, _NOTHING
             try:
-                if request.replica_id >= 0:
+                if request.replica_id >= 0 and context.peer is None:
                     raise KafkaError(ErrorCode.cluster_authorization_failed)
                 partition = broker.partition(topic.name, item.partition_index)
                 partition.require_leader(getattr(item, "current_leader_epoch", NO_EPOCH))

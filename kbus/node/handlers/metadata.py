@@ -68,7 +68,7 @@ async def _create_then_answer(
 ) -> Entity:
     for name in missing:
         try:
-            topics.append(await broker.controller.create_topic(NewTopic(name=name)))
+            topics.append(await broker.auto_create(context, NewTopic(name=name)))
         except Exception as error:  # noqa: BLE001 - one topic's failure is that topic's answer
             code, _ = describe_failure(error, f"auto-creation of {name}")
             existing = broker.metadata.topic(name)
