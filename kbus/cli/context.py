@@ -11,6 +11,7 @@ from kbus.cli.output import CliError
 from kbus.client.local_cluster import LocalCluster, current_cluster
 
 BOOTSTRAP_VARIABLE = "KBUS_BOOTSTRAP_SERVERS"
+_DEFAULT_PORT = 9092
 
 BootstrapOption = Annotated[
     str | None,
@@ -40,6 +41,17 @@ def bootstrap_servers(option: str | None) -> str:
             "Start one with `kbus broker start`, or name one with --bootstrap-server HOST:PORT.",
         )
     return cluster.bootstrap_servers
+
+
+def host_and_port(server: str) -> tuple[str, int]:
+    address = server.rpartition("://")[2]
+    host, colon, port = address.rpartition(":")
+    if not colon or address.endswith("]"):
+        host, port = address, str(_DEFAULT_PORT)
+    host = host.strip("[]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise CliError(f"{server!r} is not an address.", "Write --bootstrap-server HOST:PORT.", exit_code=2)
+    return host, int(port)
 
 
 def local_cluster() -> LocalCluster | None:

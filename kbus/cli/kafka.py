@@ -7,11 +7,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from kbus.cli.context import host_and_port
 from kbus.cli.output import CliError
 
 REQUEST_TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 3.0
-_DEFAULT_PORT = 9092
 UNKNOWN_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
@@ -68,7 +68,7 @@ def check_reachable(servers: str) -> None:
     librdkafka by itself goes on trying, and says no more than that it timed out."""
     failures = []
     for server in servers.split(","):
-        host, port = _host_and_port(server.strip())
+        host, port = host_and_port(server.strip())
         try:
             socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
         except TimeoutError:
@@ -81,17 +81,6 @@ def check_reachable(servers: str) -> None:
         f"Cannot reach the cluster ({'; '.join(failures)}).",
         "Start a broker with `kbus broker start`, or point --bootstrap-server to one that runs.",
     )
-
-
-def _host_and_port(server: str) -> tuple[str, int]:
-    address = server.rpartition("://")[2]
-    host, colon, port = address.rpartition(":")
-    if not colon or address.endswith("]"):
-        host, port = address, str(_DEFAULT_PORT)
-    host = host.strip("[]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise CliError(f"{server!r} is not an address.", "Write --bootstrap-server HOST:PORT.", exit_code=2)
-    return host, int(port)
 
 
 def error_of(error: KafkaException) -> KafkaError:

@@ -13,12 +13,15 @@ from kbus.cli.app import Lazy, LazyGroup, new_app
 
 class _Root(LazyGroup):
     lazy_commands = {  # noqa: RUF012 - never changed
-        "broker": Lazy("kbus.cli.broker", "Run a broker."),
+        "cluster": Lazy("kbus.cli.cluster", "Start, watch, stop and remove clusters on this machine."),
+        "broker": Lazy("kbus.cli.broker", "Run a broker, or see to those of a local cluster."),
         "zookeeper": Lazy("kbus.cli.zookeeper", "Run a ZooKeeper server and look into one."),
         "topic": Lazy("kbus.cli.topic", "Create, list, describe, alter and delete topics."),
         "console-produce": Lazy("kbus.cli.console_produce", "Send lines or JSON to a topic."),
         "console-consume": Lazy("kbus.cli.console_consume", "Print the records of a topic."),
-        "segment": Lazy("kbus.cli.segment", "List, dump and verify the files of a partition's log."),
+        "isr": Lazy("kbus.cli.isr", "Show leaders and in-sync replicas, or watch them change."),
+        "segment": Lazy("kbus.cli.segment", "List, dump, verify and compare the files of partitions' logs."),
+        "chaos": Lazy("kbus.cli.chaos", "Break a local cluster on purpose, and see what it does about it."),
     }
 
 

@@ -20,9 +20,11 @@ from kbus.cli.output import (
     print_table,
     progress,
 )
+from kbus.cli.segment_diff import diff
 
 app = new_app(
-    help="List, dump and verify the files of a partition's log, of kbus or of Kafka, live or stopped."
+    help="List, dump and verify the files of a partition's log, of kbus or of Kafka, live or stopped, and "
+    "compare those of its replicas."
 )
 
 TargetsArgument = Annotated[
@@ -183,6 +185,9 @@ def verify(
         raise CliError(
             f"{len(problems)} problem{'s'[: len(problems) > 1]} in {files} file{'s'[: files > 1]}."
         )
+
+
+app.command()(diff)
 
 
 def _size(path: Path) -> int:

@@ -70,7 +70,7 @@ def _of_file(path: Path) -> PartitionFiles:
         raise CliError(
             f"{path} belongs to {log.name}, which is not there.", "`kbus segment dump` can show it."
         )
-    for segment in _segments_in(path.parent):
+    for segment in segments_in(path.parent):
         if segment.log == log:
             return PartitionFiles(path.parent.resolve().name, path.parent, [segment])
     return PartitionFiles(
@@ -109,13 +109,13 @@ def _cluster_folders() -> list[Path]:
 def _partitions_in(folder: Path) -> Iterator[PartitionFiles]:
     """The folder's own segments, and those of the folders in it."""
     for candidate in (folder, *(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir())):
-        segments = _segments_in(candidate)
+        segments = segments_in(candidate)
         if segments:
             snapshots = sorted(path for path in candidate.glob("*" + layout.SNAPSHOT))
             yield PartitionFiles(candidate.resolve().name, candidate, segments, snapshots)
 
 
-def _segments_in(folder: Path) -> list[SegmentFiles]:
+def segments_in(folder: Path) -> list[SegmentFiles]:
     logs = sorted(
         (base_offset, path)
         for path in folder.glob("*" + layout.LOG)

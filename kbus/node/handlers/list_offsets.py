@@ -1,6 +1,7 @@
 """ListOffsets, v1–v11: the first, the last, or the first offset at or after a timestamp.
 
-A read_committed client's "latest" is the last stable offset. Nothing beyond the high watermark is told.
+A read_committed client's "latest" is the last stable offset. Nothing beyond the high watermark is told, but
+to a debugging consumer (replica id -2, as in Kafka), which may ask any replica where its log ends.
 """
 
 from datetime import timedelta
@@ -16,6 +17,7 @@ from kbus.protocol.errors import ErrorCode, KafkaError
 from kbus.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, LeaderEpoch, Offset
 
 _READ_COMMITTED: Final = 1
+_DEBUGGER: Final = -2
 
 Found = tuple[Offset, int, LeaderEpoch]
 _NOTHING: Final[Found] = (NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
@@ -44,8 +46,11 @@ def handle(broker: Broker, context: RequestContext, request: Entity) -> Outcome:
                 if request.replica_id >= 0 and context.peer is None:
                     raise KafkaError(ErrorCode.cluster_authorization_failed)
                 partition = broker.partition(topic.name, item.partition_index)
-                partition.require_leader(getattr(item, "current_leader_epoch", NO_EPOCH))
-                found = _find(partition, item.timestamp, read_committed)
+                if request.replica_id == _DEBUGGER and item.timestamp == Special.LATEST:
+                    found = partition.log.log_end_offset, NO_TIMESTAMP, partition.leader_epoch
+                else:
+                    partition.require_leader(getattr(item, "current_leader_epoch", NO_EPOCH))
+                    found = _find(partition, item.timestamp, read_committed)
             except Exception as failure:  # noqa: BLE001 - one partition's failure is that partition's answer
                 error, _ = describe_failure(failure, f"list offsets of {topic.name}-{item.partition_index}")
             offset, timestamp, epoch = found
