@@ -17,7 +17,7 @@ from kbus.zk.store import CoordinationStore, SessionState
 from .proxy import CuttableProxy
 
 SESSION_TIMEOUT_MS = 1000
-PATIENCE_S = 20
+PATIENCE_S = 50
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -29,7 +29,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     async def run() -> None:
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await pyfuncitem.obj(**arguments)
         finally:
             for argument in arguments.values():
