@@ -276,8 +276,6 @@ class ReplicaFetcher:
         found = response.topics[0].partitions[0]
         if found.error_code != ErrorCode.none:
             raise KafkaError(found.error_code)
-        if found.offset > followed.partition.log.log_end_offset:
-            followed.partition.start_anew_at(found.offset, leader_epoch=position.leader_epoch)
-        else:
-            # Our log is longer than the leader's: without a common epoch there is nothing to keep.
-            followed.partition.start_anew_at(found.offset, leader_epoch=position.leader_epoch)
+        # The leader has deleted more than we have, or knows none of our epochs: its log is the one that counts,
+        # and ours is copied again from its start. We are not in sync meanwhile, so nothing rests on ours.
+        followed.partition.start_anew_at(found.offset, leader_epoch=position.leader_epoch)
