@@ -276,6 +276,6 @@ class ReplicaFetcher:
         found = response.topics[0].partitions[0]
         if found.error_code != ErrorCode.none:
             raise KafkaError(found.error_code)
-        # The leader has deleted more than we have, or knows none of our epochs: its log is the one that counts,
+        # The leader has deleted more than we have, or knows none of our epochs: its log is what counts,
         # and ours is copied again from its start. We are not in sync meanwhile, so nothing rests on ours.
         followed.partition.start_anew_at(found.offset, leader_epoch=position.leader_epoch)
